@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
 from fa_numba.workbook.graders.loops import expect_no_loop
 from fa_numba.workbook.grading.proxies import each
 
@@ -22,9 +22,13 @@ def truth_of(values):
     return False in values, True in values
 
 
-def compare(name, function, cases, want, causes=lambda case, got: []):
-    """Ask for all cases, and fail at the first that differs."""
-    for case, got in zip(cases, each(lambda case: function(*case), cases), strict=True):
+def compare(name, function, cases, want, mistakes=()):
+    """Ask for all cases, and fail at the first that differs.
+
+    `mistakes` are pairs (sentence, what the mistake makes of a case).
+    """
+    answers = list(each(lambda case: function(*case), cases))
+    for case, got in zip(cases, answers, strict=True):
         expected = want(*case)
         same = got == expected and type(got) is type(expected)
         if isinstance(expected, tuple) and isinstance(got, tuple | list):
@@ -34,22 +38,50 @@ def compare(name, function, cases, want, causes=lambda case, got: []):
             raise Wrong(
                 f"{name}({shown}) must be {NAMES.get(expected, expected)}, got "
                 f"{NAMES.get(got, got) if type(got) is int else got!r}",
-                causes=causes(case, got),
+                causes=list(
+                    dict.fromkeys(
+                        said
+                        for said, wrong in mistakes
+                        if all(same_as(wrong(*c), a) for c, a in zip(cases, answers, strict=True))
+                    )
+                ),
                 where=name,
             )
 
 
-def mistakes_of_modulo(case, got):
-    (low, high), k = case
-    for sentence, wrong in (
-        ("0 and k - 1 both occur only if a multiple of k is crossed.", (0, k - 1)),
-        ("Between the ends the remainder may fall back to 0.", (low % k, high % k)),
-        ("high - low tells how many numbers there are, not whether a multiple of k is crossed.",
-         (low % k, high % k) if high - low < k else (0, k - 1)),
-    ):  # fmt: skip
-        if got == wrong:
-            return [sentence]
-    return []
+def same_as(wrong, got):
+    return wrong == (tuple(got) if isinstance(got, list) else got)
+
+
+MODULO = [
+    ("0 and k - 1 both occur only if a multiple of k is crossed.", lambda x, k: (0, k - 1)),
+    (
+        "Between the ends the remainder may fall back to 0.",
+        lambda x, k: (x[0] % k, x[1] % k),
+    ),
+    (
+        "high - low tells how many numbers there are, not whether a multiple of k is crossed.",
+        lambda x, k: (x[0] % k, x[1] % k) if x[1] - x[0] < k else (0, k - 1),
+    ),
+]
+ORDER = "The pair is (may be false, may be true), in this order."
+ENDS = "One pair of numbers is enough: for false a large x and a small y, for true the opposite."
+EQUAL = "x <= y is true of equal numbers."
+AT_MOST = [
+    (ORDER, lambda x, y: (x[0] <= y[1], x[1] > y[0])),
+    (ENDS, lambda x, y: (x[0] > y[0], x[1] <= y[1])),
+    (ENDS, lambda x, y: (x[0] > y[1], x[1] <= y[0])),
+    (ENDS, lambda x, y: (x[1] > y[1], x[0] <= y[0])),
+    (EQUAL, lambda x, y: (x[1] >= y[0], x[0] <= y[1])),
+    (EQUAL, lambda x, y: (x[1] > y[0], x[0] < y[1])),
+    (EQUAL, lambda x, y: (x[1] >= y[0], x[0] < y[1])),
+    ("at_most(x, y) is of x <= y, not of y <= x.", lambda x, y: (y[1] > x[0], y[0] <= x[1])),
+]
+BOTH = [
+    (ORDER, lambda p, q: (p[1] and q[1], p[0] or q[0])),
+    ("Both may be false as soon as one may.", lambda p, q: (p[0] and q[0], p[1] and q[1])),
+    ("Both may be true only if each may.", lambda p, q: (p[0] or q[0], p[1] or q[1])),
+]
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 8, 20])
@@ -60,7 +92,7 @@ def test_modulo(exercise, k):
         found = [n % k for n in numbers(x)]
         return min(found), max(found)
 
-    compare("modulo", exercise.modulo, [(x, k) for x in INTERVALS], want, mistakes_of_modulo)
+    compare("modulo", exercise.modulo, [(x, k) for x in INTERVALS], want, MODULO)
 
 
 def test_at_most(exercise):
@@ -71,11 +103,7 @@ def test_at_most(exercise):
     def want(x, y):
         return truth_of(a <= b for a in numbers(x) for b in numbers(y))
 
-    def causes(case, got):
-        swapped = got == want(*case)[::-1]
-        return ["The pair is (may be false, may be true), in this order."] if swapped else []
-
-    compare("at_most", exercise.at_most, cases, want, causes)
+    compare("at_most", exercise.at_most, cases, want, AT_MOST)
 
 
 def test_both(exercise):
@@ -85,12 +113,41 @@ def test_both(exercise):
         values = [[v for v, may in zip((False, True), x, strict=True) if may] for x in (p, q)]
         return truth_of(a and b for a in values[0] for b in values[1])
 
-    compare("both", exercise.both, list(itertools.product(TRUTHS, TRUTHS)), want)
+    compare("both", exercise.both, list(itertools.product(TRUTHS, TRUTHS)), want, BOTH)
 
 
-def class_of(m, n, step):
-    seen = {b <= a and (a - b) % step == 0 for a in numbers(m) for b in numbers(n)}
+def class_of(m, n, step, sees=lambda a, b, step: b <= a and (a - b) % step == 0):
+    seen = {sees(a, b, step) for a in numbers(m) for b in numbers(n)}
     return 1 if len(seen) == 2 else 2 * seen.pop()
+
+
+WHOLE = "WHOLE is a tile that is seen as a whole, MIXED one that is seen in part."
+DILATED = [
+    (said, lambda m, n, step, sees=sees: class_of(m, n, step, sees))
+    for said, sees in (
+        ("m - n must be a multiple of step, too.", lambda a, b, step: b <= a),
+        ("A query sees no later key: n <= m, too.", lambda a, b, step: (a - b) % step == 0),
+        (
+            "A query sees no later key: n <= m, not m <= n.",
+            lambda a, b, step: a <= b and (a - b) % step == 0,
+        ),
+    )
+] + [
+    (WHOLE, lambda m, n, step: (0, 2, 1)[class_of(m, n, step)]),
+    (WHOLE, lambda m, n, step: (0, 2, 2)[class_of(m, n, step)]),
+]
+
+
+def mistakes_of_dilated(exercise, step):
+    """Those of dilated alone: none if one of the other three is wrong."""
+    try:
+        with diagnosis():
+            test_at_most(exercise)
+            test_both(exercise)
+            test_modulo(exercise, step)
+    except Exception:
+        return
+    yield from DILATED
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 19])
@@ -98,7 +155,7 @@ def test_dilated(exercise, step):
     """dilated: the class of each tile agrees with all its pairs"""
     tiles = [(a, a + size - 1) for size in (1, 3, 4) for a in range(0, 24, size)]
     cases = [(m, n, step) for m in tiles for n in tiles[::2]]
-    compare("dilated", exercise.dilated, cases, class_of)
+    compare("dilated", exercise.dilated, cases, class_of, mistakes_of_dilated(exercise, step))
 
 
 @pytest.mark.parametrize("far", [2**31 + 3, 10**12])

@@ -25,6 +25,8 @@ def test_starts(exercise, lengths):
             "These are the ends: the first sequence begins at 0.": want[1:],
             "The last number is missing: the end of the last sequence.": want[:-1],
             "These are the lengths: add them up.": list(lengths),
+            "The lengths are not added up: a start is the sum of those before.": [0, *lengths],
+            "The 0 belongs before the first length, not after the last.": want[1:] + want[-1:],
         }
         raise Wrong(
             f"lengths {lengths}: want {want}, got {got.tolist()}",
@@ -48,11 +50,25 @@ def test_positions(exercise, lengths):
     starts = np.array(starts_of(lengths), np.int32)
     got = np.asarray(exercise.positions(starts.copy()))
     if got.tolist() != want:
-        through = list(range(len(want)))
+        each = [
+            (start, n, b)
+            for b, (start, n) in enumerate(zip(starts_of(lengths), lengths, strict=False))
+        ]
+        through = "The count goes on through the batch: it begins anew in each sequence."
+        less = "This is where the sequence begins: subtract it from the number of the token."
+        causes = {
+            through: range(len(want)),
+            less: [start for start, n, _ in each for _ in range(n)],
+            "A sequence's first token has the position 0, not 1.": [x + 1 for x in want],
+            "Subtract where the sequence begins, not where it ends.": [
+                i - n for _, n, _ in each for i in range(n)
+            ],
+            "This is the number of the sequence.": [b for _, n, b in each for _ in range(n)],
+            "Positions ascend.": [n - 1 - i for _, n, _ in each for i in range(n)],
+        }
         raise Wrong(
             f"starts {starts.tolist()}: want {want}, got {got.tolist()}",
-            causes=["The count goes on through the batch: it begins anew in each sequence."]
-            * (got.tolist() == through),
+            causes=[said for said, numbers in causes.items() if list(numbers) == got.tolist()],
             where=f"starts {starts.tolist()}",
         )
     assert got.dtype.kind in "iu", f"must be integers, got {got.dtype}"

@@ -47,7 +47,20 @@ def check(exercise, answers, batch, *, static):
     backwards = by_clock(sorted(answers, reverse=True), batch, static=static)
     full = answers[: len(answers) // batch * batch]
     others = [answers[i : i + batch] for i in range(0, len(answers), batch)]
+    ends = [0] * batch
+    for n in answers:
+        ends[ends.index(min(ends))] += n
     causes = [
+        batch > 1
+        and got == sum(answers)
+        and "The requests of a batch run side by side: a step makes a token of each.",
+        static
+        and got == max(answers)
+        and "A batch begins when the one before has ended: their steps add up.",
+        static and got == sum(map(min, others)) and "A batch takes as long as its longest answer.",
+        not static
+        and got == min(ends)
+        and "All has ended when the last place is free, not the first.",
         got == by_clock(answers, batch, static=not static) and "That is the other way of batching.",
         got == -(-sum(answers) // batch)
         and "Tokens over places: no place is ever empty in that count, not at the end either.",

@@ -84,12 +84,26 @@ def _causes(waiting, running, num_free, page_size, got):
         ),
     }
     causes = [cause for cause, found in mistakes.items() if found == got]
-    for free, pages in (
-        (num_free - len(running), lambda n: n // page_size + 1),
-        (num_free - to_come, lambda n: -(-n // page_size) + 1),
-    ):
-        if count(free, pages) == got and ONLY_FULL not in causes:
-            causes.append(ONLY_FULL)
+    slots = "Count pages, not slots: a page belongs to one sequence."
+    for said, free, pages in (
+        (ONLY_FULL, num_free - len(running), lambda n: n // page_size + 1),
+        (ONLY_FULL, num_free - to_come, lambda n: -(-n // page_size) + 1),
+        (slots, num_free - to_come, lambda n: n + 1),
+        (slots, num_free - to_come, lambda n: n),
+        ("A page that is not full is a page: round up.", num_free - to_come,
+         lambda n: n // page_size),
+        ("A request has several pages if it has more than page_size tokens.", num_free - to_come,
+         lambda n: 1),
+        ("num_free are pages that nobody has: those in use are none of them.",
+         num_free - sum(-(-n // page_size) for n in running), lambda n: n // page_size + 1),
+        ("The last page of n tokens is full if n is a multiple of page_size, not n + 1.",
+         num_free - sum((n + 1) % page_size == 0 for n in running),
+         lambda n: n // page_size + 1),
+        ("Room for one more token is needed, not for two.", num_free - to_come,
+         lambda n: (n + 2) // page_size + 1),
+    ):  # fmt: skip
+        if count(free, pages) == got and said not in causes:
+            causes.append(said)
     return causes
 
 

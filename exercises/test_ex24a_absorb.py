@@ -20,13 +20,13 @@ def make(sizes, dtype=np.float64, seed=0):
     return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
 
 
-def expect(name, got, want, causes):
-    """Fail unless two arrays are equal but for rounding; `causes` maps a sentence to its result."""
+def expect(name, got, want, causes=()):
+    """Fail unless two arrays are equal but for rounding; `causes` are (sentence, its result)."""
     shape = getattr(got, "shape", None)
     assert shape == want.shape, f"{name} must have shape {want.shape}, got {shape}"
     size = 1e-4 if got.dtype == np.float32 else 1e-9
     if not np.allclose(got, want, size, size):
-        found = [said for said, x in causes.items() if np.shape(x) == shape and np.allclose(got, x)]
+        found = [said for said, x in causes if np.shape(x) == shape and np.allclose(got, x)]
         at = tuple(int(i) for i in np.argwhere(~np.isclose(got, want, size, size))[0])
         raise Wrong(
             f"{name}{list(at)} must be {want[at]:.6g}, got {got[at]:.6g}. {''.join(found[:1])}",
@@ -42,27 +42,32 @@ def test_scores(exercise, sizes):
     got = np.asarray(exercise.absorb(q_nope, q_rope, w_uk))
     rows = np.concatenate([c, k_r], axis=1)
     want_shape = len(q_nope), rows.shape[1]
-    assert got.shape == want_shape, (
-        f"absorb must return a row of the cache's width for each head, {want_shape}, "
-        f"got {got.shape}"
-    )
+    if got.shape != want_shape:
+        missing = got.shape == (len(q_nope), c.shape[1])
+        raise Wrong(
+            f"absorb must return a row of the cache's width for each head, {want_shape}, "
+            f"got {got.shape}",
+            causes=["q_rope is missing: it takes part as it is, behind the rest."] * missing,
+        )
     with_rope = q_rope @ k_r.T
+    absorbed, own = np.einsum("hd,hcd->hc", q_nope, w_uk), "Each head has a matrix of its own."
 
     def scores(of_latent):
         return np.array(of_latent) + with_rope
 
-    heads = range(len(q_nope))
-    causes = {
-        "Each head has a matrix of its own.": scores([c @ w_uk[0] @ q_nope[h] for h in heads]),
-        "q_rope belongs behind the absorbed part, as k_r behind c.": (
-            np.concatenate([np.roll(got, -q_rope.shape[1], axis=1)]) @ rows.T
+    causes = [
+        (own, scores(q_nope @ w_uk[0].T @ c.T)),
+        (own, scores(q_nope @ w_uk.sum(axis=0).T @ c.T)),
+        (
+            "q_rope belongs behind the absorbed part, as k_r behind c.",
+            np.concatenate([q_rope, absorbed], axis=1) @ rows.T,
         ),
-        "Scores are scaled later, not in absorb.": (
-            scores([c @ w_uk[h] @ q_nope[h] for h in heads])
-            / math.sqrt(q_nope.shape[1] + q_rope.shape[1])
+        (
+            "Scores are scaled later, not in absorb.",
+            scores(absorbed @ c.T) / math.sqrt(q_nope.shape[1] + q_rope.shape[1]),
         ),
-        "q_rope takes part as it is.": scores([c @ w_uk[h] @ q_nope[h] for h in heads]) - with_rope,
-    }
+        ("q_rope takes part as it is.", absorbed @ c.T),
+    ]
     want = np.empty((len(q_nope), len(c)))
     for h, n in np.ndindex(*want.shape):
         key = np.concatenate([c[n] @ w_uk[h], k_r[n]])
@@ -76,7 +81,8 @@ def test_outputs(exercise, sizes):
     *_, w_uv, c, _ = make(sizes)
     p = np.random.default_rng(1).dirichlet(np.ones(len(c)), len(w_uv))  # weights of each head
     want = np.array([p[h] @ (c @ w_uv[h]) for h in range(len(w_uv))])
-    causes = {"Each head has a matrix of its own.": p @ c @ w_uv[0]}
+    own = "Each head has a matrix of its own."
+    causes = [(own, p @ c @ w_uv[0]), (own, p @ c @ w_uv.sum(axis=0))]
     expect("out of head, column", np.asarray(exercise.expand(p @ c, w_uv)), want, causes)
 
 
@@ -93,12 +99,19 @@ def test_scale(exercise, head_dim, rope_dim, latent_dim):
         "The rotated columns of the key count, too.": head_dim,
         "The columns of the key count, not those of the latent.": latent_dim,
     }
-    want = 1 / math.sqrt(head_dim + rope_dim)
+    width = head_dim + rope_dim
+    of_width = {
+        "The square root is missing.": 1 / width,
+        "Scores are divided by the root: 1 / sqrt(...).": math.sqrt(width),
+        "The root is of the sum, not of each.": 1 / (math.sqrt(head_dim) + math.sqrt(rope_dim)),
+    }
+    want = 1 / math.sqrt(width)
     if not abs(got - want) <= 1e-9 * want:
         raise Wrong(
             f"HEAD_DIM {head_dim}, ROPE_DIM {rope_dim}, LATENT_DIM {latent_dim}: must be "
             f"{want:.6g}, got {got:.6g}",
-            causes=[said for said, n in known.items() if math.isclose(got, n**-0.5)],
+            causes=[said for said, n in known.items() if math.isclose(got, n**-0.5)]
+            + [said for said, x in of_width.items() if math.isclose(got, x)],
             where="scale",
         )
 
@@ -119,7 +132,7 @@ def test_whole_attention(exercise):
     for h in range(5):
         k = np.concatenate([c @ w_uk[h], k_r], axis=1)
         want[h] = softmax(k @ q[h] / math.sqrt(16)) @ (c @ w_uv[h])
-    expect("out", got, want, {})
+    expect("out", got, want)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -147,8 +160,8 @@ def test_large(exercise):
     """300 heads, and sizes past 256"""
     q_nope, q_rope, w_uk, w_uv, c, k_r = make((300, 2, 1, 3), seed=3)
     got = exercise.absorb(q_nope, q_rope, w_uk)
-    expect("absorb", got[:, :3], np.array([w @ x for w, x in zip(w_uk, q_nope, strict=True)]), {})
+    expect("absorb", got[:, :3], np.array([w @ x for w, x in zip(w_uk, q_nope, strict=True)]))
     q_nope, q_rope, w_uk, w_uv, c, k_r = make((2, 260, 270, 300), seed=4)
     got = exercise.absorb(q_nope, q_rope, w_uk)
-    expect("absorb", got[:, 300:], q_rope, {})
-    expect("expand", exercise.expand(c[:2], w_uv), np.array([c[h] @ w_uv[h] for h in (0, 1)]), {})
+    expect("absorb", got[:, 300:], q_rope)
+    expect("expand", exercise.expand(c[:2], w_uv), np.array([c[h] @ w_uv[h] for h in (0, 1)]))

@@ -16,10 +16,11 @@ def stated_registers(kernel):
     return int(re.search(r"budget +(\d+)", kernel.py_func.__doc__)[1])
 
 
-def in_registers(kernel, args, *, cc=(9, 0, "a"), registers=None):
-    """Machine code that spills nothing, without float64, in its docstring's registers or these."""
+def in_registers(kernel, args, *, cc=(9, 0, "a"), registers=None, spilled=0):
+    """Machine code without float64: its docstring's registers or these, `spilled` bytes at most."""
     code = compile_kernel(kernel, args, cc=cc)
     assert code.registers <= (registers or stated_registers(kernel))
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.spill_bytes <= spilled and code.local_bytes <= spilled
+    assert code.float64_instructions == 0
     assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
     return code

@@ -100,7 +100,8 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim, consumers, head
     code = compile_kernel(kernel, arguments, cc=(9, 0, "a"))
     stated = re.search(r"budget +(\d+) registers.*consumers, (\d+)", kernel.py_func.__doc__)
     assert code.registers <= int(stated[1 if consumers == 2 else 2])
-    spilled = 20 if (name, head_dim) == ("T5", 256) else 0  # of its indices
+    # Of indices: Numba tests whether one counts from the end of the array.
+    spilled = {("T5", 256): 20, ("documents", 64): 24}.get((name, head_dim), 0)
     assert code.spill_bytes <= spilled and code.local_bytes <= spilled
     assert code.float64_instructions == 0
     assert "C75" not in code.report

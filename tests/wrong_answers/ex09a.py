@@ -29,6 +29,9 @@ WRONG = [
     ("without causal", "both(at_most(n, m), divides)", "divides"),
     ("without the step", "both(at_most(n, m), divides)", "at_most(n, m)"),
     ("never hidden", "return HIDDEN", "return MIXED"),
+    ("at_most of like ends", "return x[1] > y[0], x[0] <= y[1]", "return x[0] > y[0], x[1] <= y[1]"),
+    ("both: or", "return p[0] or q[0], p[1] and q[1]", "return p[0] or q[0], p[1] or q[1]"),
+    ("dilated: the mask is missing", "both(at_most(n, m), divides)", "divides"),
 ]
 
 RIGHT = [

@@ -21,6 +21,9 @@ WRONG = [
     ("the sequence before", TOKEN, "of_token = np.repeat(np.roll(starts[:-1], 1), np.diff(starts))"),
     ("the length is subtracted", TOKEN, "of_token = np.repeat(np.diff(starts), np.diff(starts))"),
     ("64 sequences at most", STARTS, "return np.cumsum([0, *lengths[:64]]).astype(np.int32)"),
+    ("the 0 behind the lengths", "np.cumsum([0, *lengths])", "np.cumsum([*lengths, 0])"),
+    ("the ends are subtracted", "np.repeat(starts[:-1], np.diff(starts))", "np.repeat(starts[1:], np.diff(starts))"),
+    ("positions from 1", "np.arange(starts[-1]) - of_token", "np.arange(1, starts[-1] + 1) - of_token"),
 ]  # fmt: skip
 
 RIGHT = [

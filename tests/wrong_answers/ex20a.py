@@ -37,6 +37,8 @@ WRONG = [
     ("the first warp alone", U, U.replace(" * v_n", " * v_n * (c < 32)")),
     ("128 columns at most", KEEP, "        if c <= 128:\n            state[f, c] = u\n"),
     ("64 columns at most", KEEP, "        if c <= 64:\n            state[f, c] = u\n"),
+    ("the result of phi(k)", "y += phi_q[n, f] * u", "y += phi_k[n, f] * u"),
+    ("the sum of phi(q) v", "phi_k[n, f] * v_n", "phi_q[n, f] * v_n"),
 ]
 
 RIGHT = [

@@ -23,6 +23,9 @@ WRONG = [
     ("from first and last", PAIRS, "return int((tokens[0] + tokens[-1] + 2) * len(tokens)) // 2"),
     ("a power of two of ranks", CHUNKS, "chunks = np.arange(seqlen).reshape(2 * world_size if world_size & (world_size - 1) == 0 else world_size, -1)"),
     ("256 tokens at most", PAIRS, "return int(np.sum(np.minimum(tokens, 256) + 1))"),
+    ("chunk r + W", "chunks[-1 - rank]", "chunks[rank + world_size]"),
+    ("keys of its rank alone", "int(np.sum(tokens + 1))", "len(tokens) * (len(tokens) + 1) // 2"),
+    ("keys of the last token for all", "int(np.sum(tokens + 1))", "len(tokens) * int(np.max(tokens) + 1)"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -24,6 +24,9 @@ WRONG = [
     ("continuous: a float", RETURN, "return max(ends) * 1.0"),
     ("continuous: 64 places at most", ENDS, "ends = [0] * min(batch, 64)"),
     ("static: 256 answers at most", STATIC, STATIC.replace("len(answers), batch", "min(256, len(answers)), batch")),
+    ("static: one after the other", "return sum(max(answers[i : i + batch]) for i in range(0, len(answers), batch))", "return sum(answers)"),
+    ("static: the shortest answer", "sum(max(", "sum(min("),
+    ("continuous: the first free place", "return max(ends)", "return min(ends)"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -21,6 +21,8 @@ WRONG = [
     ("100 requests at most", LOOP, "for n in waiting[:100]:"),
     ("256 sequences at most", FREE, FREE.replace("in running", "in running[:256]")),
     ("256 free pages at most", FREE, "num_free = min(num_free, 256)\n    " + FREE),
+    ("tokens for pages", "free -= n // page_size + 1", "free -= n + 1"),
+    ("pages in use are not free", "sum(n % page_size == 0 for n in running)", "sum(-(-n // page_size) for n in running)"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -23,6 +23,9 @@ WRONG = [
     ("queries in float32", ABSORB, ABSORB + ".astype(np.float32)"),
     ("the argument is changed", EXPAND, EXPAND + " + w_uv.__imul__(1.5)[0, 0, 0] * 0"),
     ("256 heads at most", ABSORB, 'np.concatenate([np.einsum("hd,hcd->hc", np.where(np.arange(len(q_nope))[:, None] < 256, q_nope, 0), w_uk), q_rope], axis=1)'),
+    ("scale: no root", "return 1 / math.sqrt(head_dim + rope_dim)", "return 1 / (head_dim + rope_dim)"),
+    ("scale: a sum of roots", "return 1 / math.sqrt(head_dim + rope_dim)", "return 1 / (math.sqrt(head_dim) + math.sqrt(rope_dim))"),
+    ("absorb: the sum of the matrices", '"hd,hcd->hc", q_nope, w_uk', '"hd,gcd->hc", q_nope, w_uk'),
 ]
 
 RIGHT = [

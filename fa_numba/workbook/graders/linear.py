@@ -85,7 +85,22 @@ def mistakes(head, chunk=None):
         "The mask is missing: a token sees later ones.",
         {"out": head.mistaken(sees=lambda m, n: m >= 0)["out"]},
     )
+    q, k, v, before = head.phi_q, head.phi_k, head.v, head.before
+    yield (
+        "The state is the sum of phi(k) v^T: phi(q) is no part of it.",
+        LinearHead(q, q, v, before, head.dtype).answers,
+    )
+    yield (
+        "The result is phi(q)^T U, not phi(k)^T U.",
+        {"out": LinearHead(k, k, v, before, head.dtype).answers["out"]},
+    )
     if chunk is None:
+        last = LinearHead(q[-1:], k[-1:], v[-1:], 0 * before, head.dtype)
+        alone = "Each token counts alone: the result is of U, the sum of phi(k) v^T so far."
+        for share in (0, 1):
+            yield alone, {"out": head.mistaken(sees=lambda m, n: n == m, before=share)["out"]}
+        yield "The state is replaced: add phi(k) v^T to it.", {"state": last.answers["state"]}
+        yield "The new state is not stored.", {"state": before}
         return
     last = (len(head.v) - 1) // chunk * chunk
     own = LinearHead(*(x[last:] for x in head.arrays.values()), 0 * head.before, head.dtype)
