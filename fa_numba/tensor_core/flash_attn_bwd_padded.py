@@ -39,6 +39,7 @@ def flash_attn_bwd_padded(dout, q, k, v, out, lse, *, deterministic=False, **opt
     """
     name, head_dim, attend_grad = "flash_attn_bwd_padded", q.shape[3], flash_attn_bwd_persistent
     checks.KERNELS[name].check_gradients(dout, q, k, v, out, lse)
+    checks.check_flag("deterministic", deterministic)
     options["softmax_scale"] = checks.check_positive_scale(options.get("softmax_scale"), head_dim)
     if head_dim > checks.MAX_BWD_HEAD_DIM:
         checks.check_no_dropout(name, head_dim, options.pop("dropout_p", 0.0))
