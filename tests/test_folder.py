@@ -197,6 +197,9 @@ def test_the_wheel_alone_makes_grades_and_hands_out(site, tmp_path):
     for path in (ROOT / "fa_numba").rglob("*"):
         there = (site / path.relative_to(ROOT)).exists()
         assert there or "__pycache__" in path.parts, path  # also what is no Python: corpus, page
+    (entry_points,) = site.glob("*.dist-info/entry_points.txt")
+    for module in re.findall(r"= ([\w.]+):", entry_points.read_text()):
+        assert (site / f"{module.replace('.', '/')}.py").exists(), module
     course = site / "fa_numba/course"
     number = len(list((ROOT / "solutions").glob("ex*.py")))
     assert f"{number} exercises, 26 lessons" in run("init mine", inside=".")[0]
@@ -212,6 +215,7 @@ def test_the_wheel_alone_makes_grades_and_hands_out(site, tmp_path):
             assert (lesson.parent / link).exists(), (lesson.name, link)
     made = contents(tmp_path / "mine/class")
     assert {"install.py", "Makefile", "fa_numba/__init__.py", catalog.BUNDLE} <= made.keys()
+    assert "fa_numba_command.py" in made  # pyproject.toml names it
     assert "engine/numba_cuda_simulator/__init__.py" in made
     assert {p.relative_to(ROOT).as_posix() for p in ROOT.glob("fa_numba/**/*.py")} <= made.keys()
     assert not [name for name in made if "course/" in name or "solutions/" in name]

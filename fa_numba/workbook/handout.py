@@ -25,6 +25,7 @@ from fa_numba.workbook import leaks, stubs
 from fa_numba.workbook.catalog import BUNDLE, PACKAGE, Refused, all_exercises, course, find_root
 
 ENGINE = Path(numba_cuda_simulator.__file__).parent
+COMMAND = "fa_numba_command.py"  # what pyproject.toml names, beside the package
 OPEN = 0.75  # share of an answer's lines in one file: whoever finds the file has the answer
 LEFT_OUT = (".ci/", ".github/", "engine/tests/", "solutions/")
 GIVEN = ("benchmarks/", "engine/", "exercises/", "fa_numba/", "notebooks/")
@@ -94,7 +95,7 @@ def files(root: Path) -> dict[str, Path]:
     for above, package in (("fa_numba", PACKAGE), ("engine/numba_cuda_simulator", ENGINE)):
         names = (name for name in tracked(package) if not name.startswith("course/"))
         found |= {f"{above}/{name}": package / name for name in names}
-    return found
+    return found | {COMMAND: PACKAGE.parent / COMMAND}
 
 
 def tracked(root: Path) -> list[str]:
