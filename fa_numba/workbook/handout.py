@@ -25,7 +25,7 @@ from fa_numba.workbook import leaks, stubs
 from fa_numba.workbook.catalog import BUNDLE, PACKAGE, Refused, all_exercises, course, find_root
 
 ENGINE = Path(numba_cuda_simulator.__file__).parent
-COMMAND = "fa_numba_command.py"  # what pyproject.toml names, beside the package
+COMMAND = "fa_numba_command.py"  # the entry point in pyproject.toml, beside the package
 OPEN = 0.75  # share of an answer's lines in one file: whoever finds the file has the answer
 LEFT_OUT = (".ci/", ".github/", "engine/tests/", "solutions/")
 GIVEN = ("benchmarks/", "engine/", "exercises/", "fa_numba/", "notebooks/")
