@@ -542,7 +542,7 @@ def test_doctor_survives_a_half_broken_cuda(monkeypatch, capsys):
 
 
 WITHOUT_UNIX = """
-import os, signal, sys
+import asyncio, os, signal, sys  # on Unix asyncio asks for sysconf, from Python 3.13 on
 unix = "fork forkpty geteuid getpgid killpg register_at_fork sched_getaffinity setsid sysconf"
 for module, names in (os, unix), (signal, "SIGKILL SIGUSR1 SIGXFSZ"):
     for name in names.split():
