@@ -1,4 +1,4 @@
-"""What `fa-numba` runs. It is outside the package, whose import takes a second, to see Ctrl-C."""
+"""The entry point of `fa-numba`, outside the package: it catches Ctrl-C during the import too."""
 
 import sys
 

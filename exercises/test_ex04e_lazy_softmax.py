@@ -43,7 +43,7 @@ def chunks_of(head, size):
 
 
 def add_key_causes(exercise):
-    """What is wrong with add_key, by what it makes of a state: one score higher, one lower."""
+    """Name the mistakes of add_key, by a step from a known state to a higher and a lower score."""
     add_key, m, l, acc, v0 = exercise.add_key, -1.25, 3.0, 5.0, 7.0
 
     @cuda.jit

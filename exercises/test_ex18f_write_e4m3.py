@@ -128,7 +128,7 @@ def test_scale(exercise):
 
 
 def scale_causes(amax, scale):
-    """What is wrong with these scales."""
+    """Name the mistakes that would give these scales."""
     amax, scale = amax.astype(np.float64).ravel(), scale.astype(np.float64).ravel()
     a, got = amax[amax > 0], scale[amax > 0]
     with np.errstate(all="ignore"):

@@ -11,7 +11,7 @@ SIZES = pytest.mark.parametrize(
 
 
 def causes_of(found, seqlen):
-    """What is wrong with the tokens of each rank."""
+    """Name the mistakes that would give each rank these tokens."""
     world_size = len(found)
     chunks = np.arange(seqlen).reshape(2 * world_size, -1)
     pair, (r, last) = np.concatenate, (range(world_size), 2 * world_size - 1)

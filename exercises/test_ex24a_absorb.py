@@ -21,7 +21,10 @@ def make(sizes, dtype=np.float64, seed=0):
 
 
 def expect(name, got, want, causes=()):
-    """Fail unless two arrays are equal but for rounding; `causes` are (sentence, its result)."""
+    """Fail unless two arrays are equal but for rounding.
+
+    Each of `causes` is a sentence, and the array that this mistake would give.
+    """
     shape = getattr(got, "shape", None)
     assert shape == want.shape, f"{name} must have shape {want.shape}, got {shape}"
     size = 1e-4 if got.dtype == np.float32 else 1e-9

@@ -25,7 +25,7 @@ class UnknownExercise(LookupError):
 
 
 class Refused(ValueError):
-    """A command cannot do what it was asked to; the message says why."""
+    """A command refuses its arguments; the message gives the reason."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def explain(error: BaseException, path: Path, *, never_written: bool = False) ->
 def causes_of(error: BaseException) -> tuple[list[str], str]:
     """Likely causes of a failure, each in a sentence that says nothing of the case, and the place.
 
-    The causes are those of the grader; otherwise what the error is, and the learner's line.
+    The causes come from the grader. Where it gives none: the error in short, and its line.
     """
     if hasattr(error, "causes"):
         return error.causes, error.where
@@ -85,7 +85,7 @@ IN_SHORT = (  # of the engine's messages
 
 
 def _in_short(message):
-    """What an error of the engine says, without threads and numbers, which differ by the case."""
+    """Return an engine error's message without threads and numbers, which differ by the case."""
     message = message.split("\n")[0]
     for pattern, words in IN_SHORT:
         if found := re.match(pattern, message):
